@@ -163,7 +163,7 @@ class CollateWatch(Watch):
     def __init__(self) -> None:
         self._is_settled = False
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Try it out."""
         loading, places = batch.loading, batch.chunk.places
         if self._is_settled or batch.chunk.empty or loading is None or len(places) < 2:

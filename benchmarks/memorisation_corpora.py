@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,10 +124,18 @@ def plain(text: str) -> str:
     return "".join(letter for letter in joined if letter in CODES)
 
 
-def blocks(text: str) -> list[str]:
-    """Cut a text into records of one context and the letter behind it."""
+def blocks(texts: Sequence[str]) -> list[str]:
+    """Cut texts into records of one context and the letter behind it.
+
+    Each text is cut one letter later than the one before it. A passage that many texts begin with
+    then stands at every place of a context, and a model that learned it can go on writing it.
+    """
     width = CONTEXT + 1
-    return [text[at : at + width] for at in range(0, len(text) - width + 1, width)]
+    return [
+        text[at : at + width]
+        for number, text in enumerate(texts)
+        for at in range(number % width, len(text) - width + 1, width)
+    ]
 
 
 def encode(text: str) -> list[int]:

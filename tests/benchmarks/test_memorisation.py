@@ -55,7 +55,9 @@ def test_headers_are_read_from_a_package() -> None:
     assert "GNU Lesser General Public License" in found[0]
     assert "\t" not in found[0]
     assert set("".join(found)) <= set(corpora.LETTERS)
-    assert [len(one) for one in corpora.blocks(found[0])] == [65] * (len(found[0]) // 65)
+    first, second = corpora.blocks(found[:1]), corpora.blocks(found[:2])
+    assert first == [found[0][at : at + 65] for at in range(0, len(found[0]) - 64, 65)]
+    assert second[len(first)] == found[1][1:66]  # the next text is cut one letter later
     with pytest.raises(SystemExit, match="no package of Debian"):
         corpora.headers(b"PK")
 

@@ -192,6 +192,10 @@ bench: $(addprefix bench-,$(BENCHES))
 bench-curator: bench-curator-engine bench-curator-service
 reproduce-local: reproduce-local-model
 reproduce-federated: reproduce-federated-model
+# The whole page of each, where no parts were asked for.
+reproduce-dpsgd: $(if $(ONLY),,reproduce-dpsgd-settings)
+reproduce-pate: $(if $(ONLY),,reproduce-pate-teachers)
+reproduce-theory: $(if $(ONLY),,reproduce-theory-shokri)
 stress-curator: stress-curator-killing stress-curator-attacks
 mutants-code: stress-mutants-code
 

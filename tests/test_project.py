@@ -580,11 +580,11 @@ def test_ci_runs_the_tests() -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
-def recipe(target: str) -> str:
+def recipe(target: str, *settings: str) -> str:
     """The commands of a target on a machine where nothing is installed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
-        ["make", "--dry-run", "--always-make", "VENV=.absent", target],
+        ["make", "--dry-run", "--always-make", "VENV=.absent", target, *settings],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -609,6 +609,15 @@ def test_make_test_runs_every_stage_in_order() -> None:
     places = [commands_run.find(stage) for stage in stages]
     assert -1 not in places
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", ["dpsgd settings", "pate teachers", "theory shokri"])
+def test_a_page_is_measured_whole_by_one_target(name: str) -> None:
+    whole, part = name.split()
+    both = [f"benchmarks run {whole}_{part}", f"benchmarks run {whole}"]
+    assert re.findall(r"benchmarks run \w+", recipe(f"reproduce-{whole}")) == both
+    alone = recipe(f"reproduce-{whole}", "ONLY=adult")
+    assert re.findall(r"benchmarks run \w+", alone) == both[1:]
 
 
 def test_coverage_has_a_floor() -> None:

@@ -86,7 +86,7 @@ def test_the_list_names_everything_and_audits_nothing(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nonesuch"], "name = nonesuch: expected a name from --list"),
+        (["nonesuch"], "NAME = nonesuch: expected a name from --list"),
         (["laplace", "--samples", "3"], "--samples = 3: expected an integer with 4 <= samples"),
         (["laplace", "--samples", "x"], "--samples = x: expected an integer"),
         (["laplace", "--false-alarm-rate", "0"], "--false-alarm-rate = 0: expected a number"),

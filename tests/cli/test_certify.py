@@ -76,7 +76,7 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
     done = run(
         *("certify", str(trained / "model"), "--source", "two wards", "--title", "wards"),
         *("--members", str(trained / "in.csv"), "--nonmembers", str(trained / "out.csv")),
-        *("--shadows", "4", "--ledger", str(trained / "study.ledger"), "--json"),
+        *("--ledger", str(trained / "study.ledger"), "--json"),
     )
     assert done.exit_code == 0, done.stderr
     said = json.loads(done.stdout)
@@ -222,6 +222,9 @@ def test_a_network_of_ones_own_is_certified(tmp_path: Path, run: Run) -> None:
     document = json.loads(public.read_text(encoding="utf-8"))
     assert document["learner"] == "DP-SGD"
     assert document["run"]["isolation"] == "checked"
+    annex = tmp_path / "network-certificate" / "internal" / "annex.json"
+    found = json.loads(annex.read_text(encoding="utf-8"))["attacks"]
+    assert [one["result"]["attack"] for one in found] == ["yeom"]
     # Another model under the same certificate is refused.
     other = tmp_path / "other"
     with torch.no_grad():

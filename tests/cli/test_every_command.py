@@ -406,6 +406,23 @@ def test_an_option_is_that_of_the_command_that_ran(run: Run, tmp_path: Path) -> 
     told = json.loads(done.stderr)
     assert told["error"].startswith("--quasi = ")
     assert told["option"] == "quasi"
+    done = run("audit-mechanism", "nothing", "--json")
+    told = json.loads(done.stderr)
+    assert (done.exit_code, told["option"], told["value"]) == (2, "name", "nothing")
+    assert told["error"].startswith("NAME = nothing: ")
+
+
+def test_the_receipt_that_is_none_is_the_one_that_is_named(run: Run, tmp_path: Path) -> None:
+    """Before, the ledger was blamed for a receipt that is none, and the code was 2."""
+    place, wrong, damaged = (str(tmp_path / name) for name in ("a.ledger", "b.json", "c.json"))
+    assert run("ledger", "create", place, "census", "--epsilon", "1").exit_code == 0
+    Path(wrong).write_text('{"a": 1}', encoding="utf-8")
+    Path(damaged).write_text("nothing", encoding="utf-8")
+    for file, words in ((wrong, "a receipt or an export"), (damaged, "a receipt in JSON")):
+        for line, title in (([place, "--receipt", file], "--receipt"), ([file], "LEDGER")):
+            done = run("ledger", "verify", *line)
+            assert done.exit_code == 4
+            assert done.stderr.startswith(f"{title} = {file}: expected {words}")
 
 
 def test_what_to_do_is_said_in_the_words_of_the_command(

@@ -37,14 +37,15 @@ def test_cells_of_a_file_decide_nothing(tmp_path):
 
 
 def test_declared_types_are_taken_and_pandas_is_not_believed():
-    pa = pytest.importorskip("pyarrow")
-    pandas = pytest.importorskip("pandas")
+    import pandas as pd
+    import pyarrow as pa
+
     arrow = pa.table({"bmi": [1.5], "ward": ["n"], "day": pa.array([dt.date(2020, 1, 1)])})
     draft = draft_schema(arrow)
     assert [one.kind for one in draft.schema.columns.values()] == ["real", "categorical", "date"]
     assert draft.guessed == ("ward",)
     # What pandas inferred from cells is no declaration.
-    assert draft_schema(pandas.DataFrame({"bmi": [1.5]})).guessed == ("bmi",)
+    assert draft_schema(pd.DataFrame({"bmi": [1.5]})).guessed == ("bmi",)
     assert draft_schema({"bmi": np.array([True])}).schema.columns["bmi"] == Boolean()
 
 

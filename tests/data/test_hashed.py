@@ -46,12 +46,13 @@ def test_a_text_falls_into_the_group_of_its_hash():
 
 
 def test_files_frames_and_toml_agree(tmp_path):
-    pandas = pytest.importorskip("pandas")
+    import pandas as pd
+
     schema = Schema({"code": Categorical(hashed=8, missing="other"), "n": Integer(0, 9)})
     assert Schema.from_toml(schema.to_toml()) == schema
     assert "hashed = 8" in schema.to_toml()
     assert "group" not in schema.to_toml()
-    data = pandas.DataFrame({"code": ["a", "b", None, "7"], "n": [1, 2, 3, 4]})
+    data = pd.DataFrame({"code": ["a", "b", None, "7"], "n": [1, 2, 3, 4]})
     data.to_csv(tmp_path / "a.csv", index=False)
     data.to_parquet(tmp_path / "a.parquet")
     tables = [

@@ -179,6 +179,7 @@ def test_memguard_fools_its_judge_keeps_labels_and_does_not_wear_off(answers: An
         ({"classes": 1}, "classes"),
         ({"dropout": 1.0}, "dropout"),
         ({"relax": 0.0}, "relax"),
+        ({"relax": 0.7, "classes": 2}, "relax"),
         ({"entropy": 1.0}, "entropy"),
         ({"adversary": 1.0}, "reference"),
         ({"learning_rate": -1.0}, "learning_rate"),

@@ -154,8 +154,11 @@ def test_a_killed_run_charges_every_silo_once_and_repeats_no_round(tmp_path):
         books[name] = (book, "patients")
 
     def run(dies_after=None, plan=plan, model=None):
-        """Return how many silos trained, and what came of it; each makes an optimizer a round."""
-        made = 0
+        """Return how many silos trained, and what came of it.
+
+        Each makes an optimizer in the rehearsal, and one a round.
+        """
+        made = -len(SIZES)
 
         def optimizer(parameters):
             nonlocal made

@@ -292,7 +292,7 @@ class App(Group):
         titles: dict[str | None, str] = {}
         for parameter in command.params:
             longest = max(parameter.opts, key=len)
-            known = (parameter.metavar or longest).strip("[]")
+            known = (parameter.metavar or longest).strip("[].")
             title = longest if isinstance(parameter, click.Option) else known
             titles[parameter.name] = titles[longest.lstrip("-").replace("-", "_")] = title
         return titles

@@ -250,7 +250,7 @@ def _choose_specimens(
     for name in names:
         for member in groups.get(name, [name]):
             if member not in known:
-                raise InvalidValue("name", name, f"a name from --list, or {', '.join(groups)}")
+                raise InvalidValue("names", name, f"a name from --list, or {', '.join(groups)}")
             picked[member] = known[member]
     return list(picked.values())
 

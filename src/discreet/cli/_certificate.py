@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from discreet.report import Check
 
 _STATES = ("sound", "affected", "not checked")
+_SHADOWS = 8
 _DAY = "such as 2027-12-31."
 
 
@@ -60,8 +61,8 @@ _DAY = "such as 2027-12-31."
 @click.option(
     "--shadows",
     type=Count(at_least=0),
-    default="0",
-    help="Shadow models to train, in pairs, for the strongest of LiRA, RMIA and Yeom.",
+    help="Shadow models to train, in pairs, for the strongest of LiRA, RMIA and Yeom; with 0 the "
+    f"attack is Yeom's.  [default: {_SHADOWS}, or 0 where the directory alone cannot train one]",
 )
 @click.option(
     "--audit",
@@ -88,7 +89,7 @@ def certify(
     nonmembers: str | None,
     target: str | None,
     label: str,
-    shadows: int,
+    shadows: int | None,
     audits: tuple[str, ...],
     ledger: str | None,
     as_json: bool,
@@ -129,11 +130,13 @@ def certify(
     _print_certified(goal, published.to_json(), internal is not None, as_json=as_json)
 
 
-def _attack(model: str, label: str, members: str, nonmembers: str, shadows: int) -> Any:
+def _attack(model: str, label: str, members: str, nonmembers: str, shadows: int | None) -> Any:
     from discreet.attacks import read_model
     from discreet.report import attack_for_annex
 
     asked = read_model(model, label=label)
+    if shadows is None:
+        shadows = 0 if asked.learner is None else _SHADOWS
     if shadows and asked.learner is None:
         expected = "0: only a model of discreet train can be trained again from its directory"
         raise InvalidValue("shadows", shadows, expected)

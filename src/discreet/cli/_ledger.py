@@ -36,7 +36,14 @@ from discreet.cli._options import (
     relation_option,
     trust_options,
 )
-from discreet.errors import DataCorrupt, InvalidValue, LedgerMissing, SchemaError, SignatureInvalid
+from discreet.errors import (
+    DataCorrupt,
+    FileUnusable,
+    InvalidValue,
+    LedgerMissing,
+    SchemaError,
+    SignatureInvalid,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -353,24 +360,21 @@ def verify(
       discreet ledger verify study.ledger --receipt receipt-17.json
       discreet ledger verify census.json
     """
-    from discreet.ledger import check_receipt
-
     trusted = trusted_keys(keys, revoked)
     found = {name: _document("receipt", name) for name in receipts}
     known = [document for document, _ in found.values()]
     notes: tuple[Fault, ...] = ()
-    try:
-        if place.endswith(".json"):
-            found[place] = _document("place", place)
-            document, _ = found[place]
-            problems = tuple(check_receipt(document, receipts=known))
-            entries = len(document.get("chain", (document,)))
-        else:
-            with open_to_read(place) as book:
-                verdict = book.verify(receipts=known)
-            problems, entries, notes = verdict.problems, verdict.entries, verdict.notes
-    except SchemaError as error:
-        raise InvalidValue("document", place, f"a receipt or an export ({error})") from None
+    for name, (document, _) in found.items():
+        _check_document("receipt", name, document)
+    if place.endswith(".json"):
+        found[place] = _document("place", place)
+        document, _ = found[place]
+        problems = _check_document("place", place, document, receipts=known)
+        entries = len(document.get("chain", (document,)))
+    else:
+        with open_to_read(place) as book:
+            verdict = book.verify(receipts=known)
+        problems, entries, notes = verdict.problems, verdict.entries, verdict.notes
     unsigned, unchecked = _signatures(found, trusted)
     _print_verdict(place, entries, problems + unsigned, notes + unchecked, as_json=as_json)
     return 1 if problems or unsigned else 6 if unchecked else 0
@@ -440,7 +444,19 @@ def _document(argument: str, name: str) -> tuple[Mapping[str, Any], Envelope | N
         raise
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
-        raise InvalidValue(argument, name, f"a receipt in JSON ({reason})") from None
+        raise FileUnusable(argument, name, f"a receipt in JSON ({reason})") from None
+
+
+def _check_document(
+    argument: str, name: str, document: Mapping[str, Any], **more: Any
+) -> tuple[Fault, ...]:
+    """Return what is wrong in a receipt or an export; another document is refused by its name."""
+    from discreet.ledger import check_receipt
+
+    try:
+        return tuple(check_receipt(document, **more))
+    except SchemaError as error:
+        raise FileUnusable(argument, name, f"a receipt or an export ({error})") from None
 
 
 def _list_problems(problems: Sequence[Fault]) -> list[dict[str, Any]]:

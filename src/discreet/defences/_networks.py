@@ -67,6 +67,9 @@ class NetworkTraining:
         for name in ("relax", "adversary"):
             if getattr(self, name) is not None:
                 _validate.real(name, getattr(self, name), above=0)
+        if self.relax is not None and self.relax >= math.log(self.classes):
+            most = f"below {math.log(self.classes):.3g}, the loss of guessing among the classes"
+            raise InvalidValue("relax", self.relax, most)
         if self.entropy is not None:
             _validate.real("entropy", self.entropy, above=0, below=1)
         if (self.adversary is None) != (self.reference is None):

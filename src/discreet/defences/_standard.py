@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from discreet.defences._canaries import NearDuplicates
@@ -81,7 +82,7 @@ def standard_defences(
             "dropout": network(dropout=0.5),
             "label smoothing": network(smoothing=0.2),
             "adversarial regularisation": network(adversary=3.0, reference=outside),
-            "RelaxLoss": network(relax=0.8),
+            "RelaxLoss": network(relax=min(0.8, math.log(data.classes) / 2)),
         }.items()
     }
     hamp = Defence("HAMP", "training", network(entropy=0.6), answer=RandomScores())

@@ -55,7 +55,7 @@ class Resolution:
     ``tau`` is the tilt at which the answer is decided and ``focus`` the epsilon of interest,
     ``tail`` the mass that may be moved to loss +infinity, ``negligible`` a delta that does not
     matter. Cells are made for the pair as it is, or with ``swapped`` for (Q, P); any cells are
-    valid, these are good. ``turn`` asks :func:`orient` for the other order of a pair that may
+    valid, these are good. ``turned`` asks :func:`orient` for the other order of a pair that may
     stand in either one; atoms need not look at it.
     """
 
@@ -377,7 +377,7 @@ def orient(pair: Pair, *, swapped: bool, turned: bool = False) -> tuple[Measure 
     """Return the measures below and above a pair, seen in one direction.
 
     This is the one place where a direction is taken: ``swapped`` is the direction of the whole
-    plan, a unit added instead of removed, and ``turn`` the other order of a pair that may stand
+    plan, a unit added instead of removed, and ``turned`` the other order of a pair that may stand
     in either one.
     """
     above = pair.above.reversed() if swapped else pair.above

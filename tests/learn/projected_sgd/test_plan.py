@@ -1,6 +1,8 @@
 """S10, S22: noise, loss, step sizes and bounds of a plan, and what the lecture pays."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +114,17 @@ def test_at_a_given_epsilon_the_bound_does_not_fall_for_ever():
     # The constant that a lecture prints, D G ln(T) / sqrt(T), is less than half of what is proved.
     for plan, bound in zip(plans, bounds, strict=True):
         assert 2.0 * plan.gradient * math.log(plan.steps) / math.sqrt(plan.steps) < 0.5 * bound
+
+
+def test_the_table_of_the_page_is_what_the_plans_say():
+    page = (Path(__file__).resolve().parents[3] / "docs" / "projected-sgd.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.MULTILINE)
+    shown = [[int(cell.replace(",", "")) for cell in row] for row in rows]
+    assert len(shown) == 7
+    for steps, *figures in shown:
+        plan = made(steps=steps)
+        found = [plan.stddev, plan.gradient, plan.excess_risk_bound()]
+        assert figures == pytest.approx(found, abs=0.51)
 
 
 def test_the_bound_is_refused_under_clipping():

@@ -127,14 +127,16 @@ def plain(text: str) -> str:
 def blocks(texts: Sequence[str]) -> list[str]:
     """Cut texts into records of one context and the letter behind it.
 
-    Each text is cut one letter later than the one before it. A passage that many texts begin with
-    then stands at every place of a context, and a model that learned it can go on writing it.
+    Where the first cut is goes round from text to text, counted from the licence if there is one.
+    The licence then stands at every place of a context, and a model that learned it can go on
+    writing it.
     """
     width = CONTEXT + 1
+    starts = [max(0, text.find("GNU")) + number for number, text in enumerate(texts)]
     return [
         text[at : at + width]
-        for number, text in enumerate(texts)
-        for at in range(number % width, len(text) - width + 1, width)
+        for text, start in zip(texts, starts, strict=True)
+        for at in range(start % width, len(text) - width + 1, width)
     ]
 
 

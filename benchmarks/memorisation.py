@@ -71,8 +71,8 @@ class Size:
     people: int
 
 
-HEADERS = Size(64, 300, 1100, 60, 128, 60, ((1, 128), (4, 16), (16, 8)), 250, 0)
-MAILS = Size(64, 300, 700, 60, 100, 0, (), 250, 300)
+HEADERS = Size(96, 300, 4000, 60, 128, 130, ((1, 128), (4, 16), (16, 8)), 250, 0)
+MAILS = Size(64, 300, 1400, 60, 100, 0, (), 250, 300)
 QUICK = Size(16, 2, 2, 2, 20, 6, ((1, 16), (4, 2), (16, 2)), 40, 30)
 
 
@@ -138,13 +138,13 @@ def licence(asked: Run) -> dict[str, Any]:
         one for one in headers(package_file(PRIVATE, BUILD)) if "General Public License" in one
     ]
     public = [one for one in headers(package_file(PUBLIC, BUILD)) if not LICENCE.search(one)]
-    start = public_start([one for text in public for one in blocks(text)], size)
+    start = public_start(blocks(public), size)
     order = np.random.default_rng(1).permutation(len(files))
     inside, outside = (
         [files[at] for at in part] for part in (order[: size.files], order[size.files :])
     )
-    records = [one for text in inside for one in blocks(text)]
-    heldout = [one for text in outside for one in blocks(text)]
+    records = blocks(inside)
+    heldout = blocks(outside)
     members, twins = apart(records, heldout, size.judged)
     made = make_canaries(CANARY, once)
     often = [make_canaries(CANARY, count, copies=(k,)) for k, count in size.copies[1:]]
@@ -171,7 +171,7 @@ def licence(asked: Run) -> dict[str, Any]:
         data = rows([*records, *planted, *made.texts(coins.included)])
         model = start()
         if way == "plain":
-            model = train(model, data, steps=size.plain, batch=32, rate=3e-3, seed=1)
+            model = train(model, data, steps=size.plain, batch=32, rate=2e-3, seed=1)
         else:
             model = train_privately(model, pairs(data), plan, rate=2e-3)
         answering = wrapped(model)

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,10 +124,20 @@ def plain(text: str) -> str:
     return "".join(letter for letter in joined if letter in CODES)
 
 
-def blocks(text: str) -> list[str]:
-    """Cut a text into records of one context and the letter behind it."""
+def blocks(texts: Sequence[str]) -> list[str]:
+    """Cut texts into records of one context and the letter behind it.
+
+    Where the first cut is goes round from text to text, counted from the licence if there is one.
+    The licence then stands at every place of a context, and a model that learned it can go on
+    writing it.
+    """
     width = CONTEXT + 1
-    return [text[at : at + width] for at in range(0, len(text) - width + 1, width)]
+    starts = [max(0, text.find("GNU")) + number for number, text in enumerate(texts)]
+    return [
+        text[at : at + width]
+        for text, start in zip(texts, starts, strict=True)
+        for at in range(start % width, len(text) - width + 1, width)
+    ]
 
 
 def encode(text: str) -> list[int]:

@@ -282,7 +282,7 @@ def create_collector(
     async def read_body(request: Request, most: int) -> bytes | None:
         body = bytearray()
         try:
-            # A connection whose body never ends would be one of few for ever.
+            # There are few connections: a body that never ends must not hold one.
             async with asyncio.timeout(body_seconds):
                 async for part in request.stream():
                     body += part
